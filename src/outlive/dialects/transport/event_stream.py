@@ -11,7 +11,6 @@ DONE = b"[DONE]"
 # Bytes of one event; a server that sends more is not sending events. And of all events of one answer.
 MOST_EVENT = 32 * 1024 * 1024
 MOST_ANSWER = 128 * 1024 * 1024
-_LONG = 64 * 1024
 
 # Numbers, because to look for a text of bytes in bytes raises an error within, and drops it.
 _NEWLINE, _RETURN = b"\n\r"
@@ -21,9 +20,7 @@ class EventStream(msgspec.Struct, eq=False):
     """Parses a stream as it is read. Comments, and fields other than `data`, are skipped."""
 
     done: bool = False  # `[DONE]` came: nothing follows
-    _rest: bytes = b""
-    _more: list[bytes] = []  # what follows a long rest, in pieces: to join them with each read would be quadratic
-    _waiting: int = 0  # bytes of those
+    _rest: bytearray = bytearray()  # the beginning of an event
     _size: int = 0  # of the whole answer
 
     def feed(self, piece: bytes) -> list[bytes]:
@@ -43,21 +40,17 @@ class EventStream(msgspec.Struct, eq=False):
         return payloads
 
     def _feed_any(self, piece: bytes) -> list[bytes]:
-        if len(self._rest) > _LONG:
-            self._more.append(piece)
-            self._waiting += len(piece)
-            if self._waiting > MOST_EVENT:
-                self._refuse()  # before anything is joined: each copy is as long
+        if self._rest or _NEWLINE not in piece:
+            self._rest += piece  # in place: to join them with each read would be quadratic
+            if len(self._rest) > MOST_EVENT:
+                self._refuse()
             if _NEWLINE not in piece:
                 return []
-            piece = b"".join(self._more)
-            self._more, self._waiting = [], 0
-        read = self._rest + piece
-        if _RETURN in read:  # JSON has no raw one; a pair that is cut in half waits in the rest
-            read = read.replace(b"\r\n", b"\n")
-        events, _, self._rest = read.rpartition(b"\n\n")
-        if len(self._rest) > MOST_EVENT:
-            self._refuse()
+            piece = bytes(self._rest)
+        if _RETURN in piece:  # JSON has no raw one; a pair that is cut in half waits in the rest
+            piece = piece.replace(b"\r\n", b"\n")
+        events, _, rest = piece.rpartition(b"\n\n")
+        self._rest = bytearray(rest)
         # All events that are read at once are cut at once, if each is one line of data.
         payloads = events[6:].split(b"\n\ndata: ") if events.startswith(b"data: ") else []
         if payloads and b"" not in payloads and _NEWLINE not in b"".join(payloads):
@@ -65,7 +58,7 @@ class EventStream(msgspec.Struct, eq=False):
         return [payload for event in events.split(b"\n\n") if (payload := _read_event(event))]
 
     def _refuse(self) -> NoReturn:
-        self._rest, self._more = b"", []
+        self._rest.clear()
         raise UpstreamFault("The model's server sent more than is taken of it.", retryable=False)
 
     def end(self) -> list[bytes]:

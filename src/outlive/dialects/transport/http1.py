@@ -315,14 +315,13 @@ class Connection(asyncio.Protocol):
         if self._paused and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
-        if self._inflater is None:
-            return piece
-        try:
-            piece = self._inflater.decompress(piece, MOST_INFLATED)
-        except zlib.error:
-            raise ConnectionBroken("What came is not what its Content-Encoding says.") from None
-        if self._inflater.unconsumed_tail:
-            raise AnswerTooLong("The answer is too large when it is inflated.")
+        if self._inflater is not None:
+            try:
+                piece = self._inflater.decompress(piece, MOST_INFLATED)
+            except zlib.error:
+                raise ConnectionBroken("What came is not what its Content-Encoding says.") from None
+            if self._inflater.unconsumed_tail:
+                raise AnswerTooLong("The answer is too large when it is inflated.")
         return piece
 
     def fail(self, error: BaseException) -> None:
