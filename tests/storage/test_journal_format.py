@@ -17,6 +17,7 @@ from outlive.core.grammar import OUTPUT_TEXT
 from outlive.storage.packing import JOURNAL_FORMAT, MOST_SHORT, PLAIN, SHORT, lengthen, shorten
 from outlive.storage.postgres.connection import connect
 from outlive.storage.postgres.heartbeat import PostgresHeartbeat
+from outlive.storage.sqlite.ledger import SHORT_ROW
 from tests.conformance.harness import StorageHarness, entry
 from tests.conformance.storages import open_postgres, open_sqlite
 from tests.support.postgres import DATABASES
@@ -105,19 +106,23 @@ def test_first_events_on_postgres_are_stored_as_they_are_if_they_are_long(tmp_pa
     asyncio.run(go())
 
 
-def test_rows_on_sqlite_are_compressed_while_the_response_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("events", "is_compressed"), [(1, False), (9, True)])
+def test_rows_on_sqlite_are_compressed_while_the_response_runs_unless_they_are_short(
+    events: int, is_compressed: bool, tmp_path: Path
+) -> None:
     async def go() -> None:
         async with open_sqlite(tmp_path / "outlive.db") as storage:
             harness = StorageHarness(storage)
             for worker in ("w1", None):
                 response_id, admitted = await harness.admit(worker=worker)
                 lease = admitted.lease or (await harness.claim())[0].lease
-                added = entry(lease, 2, 3)
+                added = entry(lease, 2, events)
+                assert (len(added.frames) > SHORT_ROW) == is_compressed
                 await storage.ledger.append([added])
                 with closing(sqlite3.connect(tmp_path / "outlive.db")) as db:
                     journal_format, frames = db.execute(LAST_ROW.format("?"), (response_id,)).fetchone()
                 assert journal_format == SHORT
-                assert len(frames) < len(added.frames) / 2
+                assert (len(frames) < len(added.frames) / 2) == is_compressed
                 assert lengthen(frames) == added.frames
 
     asyncio.run(go())

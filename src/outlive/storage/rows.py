@@ -24,15 +24,15 @@ _decode_checkpoint = msgspec.json.Decoder(Checkpoint).decode
 JournalRow = tuple[int, int, bytes]  # first, count, frames
 
 
-def to_rows(entry: Entry, short: bool = True) -> list[JournalRow]:
-    """Convert an entry to the rows that are stored. A very long one is not compressed, for that would take long."""
+def to_rows(entry: Entry, least: int = 0) -> list[JournalRow]:
+    """Convert an entry to stored rows, compressed if it has over `least` bytes, but not so many that it takes long."""
     size = len(entry.frames)
     rows = [(entry.first, entry.count, entry.frames)]
     if size > ROW_BYTES:  # a reader, however slow, holds one row at a time
         parts = list(cut(split_frames(entry.frames), len, ROW_BYTES))
         firsts = accumulate(map(len, parts[:-1]), initial=entry.first)
         rows = [(first, len(part), b"".join(part)) for first, part in zip(firsts, parts, strict=True)]
-    if short and entry.lease.short and size <= MOST_SHORT:
+    if entry.lease.short and least < size <= MOST_SHORT:
         return [(first, count, shorten(frames)) for first, count, frames in rows]
     return rows
 

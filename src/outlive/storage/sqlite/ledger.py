@@ -34,8 +34,8 @@ from outlive.storage.sqlite.staging import StagedItems
 
 # More items than this are written in the thread.
 MANY_ITEMS = 200
-# Bytes of last events up to which they are stored as they are: to compress them would take longer than to write them.
-SHORT_ENDING = 8 * 1024
+# Bytes up to which events, and the last events, are stored as they are: compressing would take longer than writing.
+SHORT_ROW, SHORT_ENDING = 512, 8 * 1024
 # Bytes that a request is filled up to, with spaces: the final object takes its place in the row. A row that grows moves
 # others to another page, and a commit has to write each page that changes.
 MIN_REQUEST = 1024
@@ -69,7 +69,7 @@ class SqliteLedger(Stored[SqliteDatabase], Ledger):
 
     def append(self, entries: list[Entry]) -> asyncio.Future[AppendResults]:
         def work(db: sqlite3.Connection) -> AppendResults:
-            rows = [(e.lease.key, *row[:2], e.at, row[2], e.lease.fence) for e in entries for row in to_rows(e)]
+            rows = [(e.lease.key, e.lease.fence, e.at, *row) for e in entries for row in to_rows(e, SHORT_ROW)]
             if db.executemany(SQL["append_events"], rows).rowcount == len(rows):
                 return [AppendResult.WRITTEN] * len(entries)
             # Not all were written: look which were stale.
@@ -196,7 +196,7 @@ def _close(closing: Closing, has_webhooks: bool, db: sqlite3.Connection) -> None
     [(thread, first, input_end, conversation, goes_on)] = cursor.execute(SQL["find_turn"], (key,)).fetchall()
     turn = closing.turn if closing.keep_turn and goes_on else []
     last, events = input_end + len(turn), entry.first + entry.count
-    for start, count, frames in to_rows(entry, short=len(entry.frames) > SHORT_ENDING):
+    for start, count, frames in to_rows(entry, SHORT_ENDING):
         cursor.execute(SQL["add_events"], (key, start, count, entry.at, frames))
     row = (closing.status, closing.snapshot, entry.at, events, last, cursor.lastrowid, key)
     cursor.execute(SQL["end_response"], row)

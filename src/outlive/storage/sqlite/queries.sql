@@ -116,7 +116,7 @@ INSERT INTO events (response, first, count, at, frames) VALUES (?, ?, ?, ?, ?);
 -- append_events --
 -- Writes nothing when the fence was raised: a paused worker may wake after another has taken its lease.
 INSERT INTO events (response, first, count, at, frames)
-SELECT ?1, ?2, ?3, ?4, ?5 FROM leases WHERE response = ?1 AND fence = ?6;
+SELECT ?1, ?4, ?5, ?3, ?6 FROM leases WHERE response = ?1 AND fence = ?2;
 
 -- holds_lease --
 -- Checks that the fence was not raised.
