@@ -80,7 +80,7 @@ class HttpBackend(Endpoint, Backend):
         recent: list[list[bytes]] = [[], []]  # the last two
         waiting: list[list[bytes]] = []
 
-        def take(give: Callable[[list[bytes]], object], piece: bytes) -> bool:
+        def take(give: "Callable[[list[bytes]], object]", piece: bytes) -> bool:
             if not (payloads := events.feed(piece)):
                 return not events.done
             recent[0], recent[1] = recent[1], payloads
