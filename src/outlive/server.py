@@ -39,7 +39,7 @@ COLLECT_SECONDS = 5.0
 FULL_EVERY = 60
 MANY_BLOCKS = 500_000  # of Python's allocator: some 20 ms of a collection
 MOST_SKIPPED = 6
-REST_EVERY_SECONDS, REST_SECONDS = 0.01, 0.00005
+LOOK_SECONDS, REST_EVERY_SECONDS, REST_SECONDS = 0.05, 0.01, 0.00005
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024  # of a WebSocket
 # Seconds that a WebSocket client may leave a ping unanswered: a slow reader is not disconnected.
 PONG_SECONDS = 120.0
@@ -186,10 +186,11 @@ async def end_stubborn_tasks() -> None:
 async def _rest_often() -> None:
     """Rest for a moment now and then while the event loop is busy. It releases the interpreter's lock again and again,
     but takes it back before a thread that waits for it has woken up: commits would wait for a second, and longer."""
+    is_busy = False
     while True:
-        used = time.thread_time()
-        await asyncio.sleep(REST_EVERY_SECONDS)
-        if time.thread_time() - used > REST_EVERY_SECONDS / 2:
+        used, pause = time.thread_time(), REST_EVERY_SECONDS if is_busy else LOOK_SECONDS
+        await asyncio.sleep(pause)
+        if is_busy := time.thread_time() - used > pause / 2:
             time.sleep(REST_SECONDS)  # noqa: ASYNC251 - as it says
 
 

@@ -68,8 +68,7 @@ class Application:
                 request.reservation.release()
             level = logging.DEBUG if scope["path"] in _PROBED else logging.INFO
             if log.isEnabledFor(level):
-                taken = round((time.monotonic() - began) * 1000)
-                fields = request.describe() | {"duration_ms": taken}
+                fields = request.describe() | {"duration_ms": round((time.monotonic() - began) * 1000)}
                 # As `log.log` does it, in fewer steps.
                 log.handle(log.makeRecord(log.name, level, "", 0, "request ended", (), None, extra={"fields": fields}))
 
