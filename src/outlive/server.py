@@ -35,8 +35,7 @@ from outlive.watchdog import Watchdog
 log = logging.getLogger("outlive")
 
 # Seconds between two collections of young garbage; after this many of them, one of all garbage.
-COLLECT_SECONDS = 5.0
-FULL_EVERY = 60
+COLLECT_SECONDS, FULL_EVERY = 5.0, 60
 MANY_BLOCKS = 500_000  # of Python's allocator: some 20 ms of a collection
 MOST_SKIPPED = 6
 LOOK_SECONDS, REST_EVERY_SECONDS, REST_SECONDS = 0.05, 0.01, 0.00005

@@ -103,8 +103,7 @@ class Request(msgspec.Struct, eq=False):
     held: int = 0  # bytes of `bodies`
     held_texts: int = 0
     reservation: Reservation | None = None  # for an answer that may be large
-    # Read from the scope:
-    headers: dict[bytes, bytes] = {}
+    headers: dict[bytes, bytes] = {}  # read from the scope, like what follows
     connection: ClientConnection = ClientConnection()
     request_id: str = ""
     may_be_repeated: bool = False  # by the client itself, when it gets no answer (D17)

@@ -226,7 +226,9 @@ def _compile(path: str) -> re.Pattern[str]:
 
 
 PATHS = frozenset(path for _, path in _EXACT)
-_PATTERNS = [(_compile(route.path), route) for route in ROUTES]
+_PATTERNS: dict[str, list[tuple[re.Pattern[str], Route]]] = {}  # by the beginnings of their paths
+for _route in ROUTES:
+    _PATTERNS.setdefault(_route.path[: _route.path.find("/", 4) + 1], []).append((_compile(_route.path), _route))
 
 
 def find_route(request: Request) -> Route | Reply:
@@ -235,7 +237,8 @@ def find_route(request: Request) -> Route | Reply:
     if (route := _EXACT.get((asked, path))) is not None:
         return route
     method = "GET" if asked == "HEAD" else asked
-    found = [(route, match) for pattern, route in _PATTERNS if (match := pattern.fullmatch(path)) is not None]
+    patterns = _PATTERNS.get(path[: path.find("/", 4) + 1], ())
+    found = [(route, match) for pattern, route in patterns if (match := pattern.fullmatch(path)) is not None]
     for route, match in found:
         if route.method == method:
             request.params = match.groupdict()
@@ -243,7 +246,7 @@ def find_route(request: Request) -> Route | Reply:
     if not found:
         # Most often the base URL lacks its /v1, or has it twice.
         likely = (f"/v1{path}", path.removeprefix("/v1"), path.rstrip("/"))
-        near = [each for each in likely if any(pattern.fullmatch(each) for pattern, _ in _PATTERNS)]
+        near = [each for each in likely if any(p.fullmatch(each) for group in _PATTERNS.values() for p, _ in group)]
         hint = f" Did you mean {near[0]}?" if near else ""
         raise NotFound(f"There is no {asked} {path} here.{hint}", code="unknown_url")
     # A path that is a route by its own words is not the id of something.

@@ -239,7 +239,7 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             raise Unanswered("The connection was closed.")
         self._lent = True
-        self.status, self.headers, self._bodiless = 0, {}, 0
+        self.status, self.headers, self._bodiless, self._buffered = 0, {}, 0, 0
         self.is_complete = self._head_done = self._reusable = False
         self.heard_at = self._loop.time()
         for part in parts:
@@ -338,7 +338,6 @@ class Connection(asyncio.Protocol):
         is_usable = self._reusable and self._error is None and not self._paused  # paused, it would read no answer
         if self.is_complete and is_usable and self._transport is not None:
             self._pieces.clear()
-            self._buffered = 0
             self._parser = httptools.HttpResponseParser(self)
             self._pool.keep(self, self._loop)
         else:
