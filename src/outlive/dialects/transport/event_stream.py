@@ -9,8 +9,7 @@ from outlive.core.errors import UpstreamFault
 DONE = b"[DONE]"
 
 # Bytes of one event; a server that sends more is not sending events. And of all events of one answer.
-MOST_EVENT = 32 * 1024 * 1024
-MOST_ANSWER = 128 * 1024 * 1024
+MOST_EVENT, MOST_ANSWER = 32 * 1024 * 1024, 128 * 1024 * 1024
 
 # Numbers, because to look for a text of bytes in bytes raises an error within, and drops it.
 _NEWLINE, _RETURN = b"\n\r"
@@ -40,11 +39,12 @@ class EventStream(msgspec.Struct, eq=False):
         return payloads
 
     def _feed_any(self, piece: bytes) -> list[bytes]:
-        if self._rest or _NEWLINE not in piece:
-            self._rest += piece  # in place: to join them with each read would be quadratic
+        if self._rest:
+            start = max(len(self._rest) - 2, 0)  # an empty line may have begun there
+            self._rest += piece  # in place, and copied with an empty line only: with each read it would be quadratic
             if len(self._rest) > MOST_EVENT:
                 self._refuse()
-            if _NEWLINE not in piece:
+            if self._rest.find(b"\n\n", start) < 0 and self._rest.find(b"\n\r\n", start) < 0:
                 return []
             piece = bytes(self._rest)
         if _RETURN in piece:  # JSON has no raw one; a pair that is cut in half waits in the rest
